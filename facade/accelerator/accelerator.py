@@ -30,7 +30,7 @@ from ...lightning_modules.optim import steps_in_backward
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
 from ...lightning_modules.training.out_of_memory import release_memory
 from ..arguments.exports import export_precision
-from ..arguments.parallelism import copies_of_batches
+from ..arguments.rank_groups import copies_of_batches
 from ..distributed.collectives import all_gather, has_only_tensors
 from ..distributed.process import forwarded
 from ..strategies import choose

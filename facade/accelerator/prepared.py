@@ -16,7 +16,7 @@ from ...lightning_modules.common.nested import to_device
 from ...lightning_modules.data.iteration import can_be_rebuilt, has_batches
 from ...lightning_modules.data.loaders import EpochLoader, rebuild_loader
 from ...lightning_modules.optim import steps_in_backward
-from ..arguments.parallelism import sharding_options
+from ..arguments.rank_groups import sharding_options
 from ..distributed.process import forwarded
 
 if TYPE_CHECKING:

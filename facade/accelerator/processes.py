@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from ...lightning_modules.common.nested import map_nested
 from ..arguments.fsdp_config import settings_of
-from ..arguments.parallelism import ParallelismConfig, groups_of
+from ..arguments.parallelism import ParallelismConfig
+from ..arguments.rank_groups import effective_parallelism
 from ..distributed.collectives import (
     all_gather,
     has_only_tensors,
@@ -82,8 +83,8 @@ def fsdp_version(args: TrainingArguments) -> int | None:
         return settings.version
 
     # A grid shards with version 2.
-    groups = groups_of(args)
-    if groups is not None and (groups.dp_shard_enabled or groups.splits_sequences):
+    groups = effective_parallelism(args)
+    if groups is not None and (groups.dp_shard_enabled or groups.sequence_argument):
         return 2
     return None
 

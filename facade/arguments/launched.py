@@ -20,7 +20,7 @@ from .launch_variables import (
     value_of,
     values_for,
 )
-from .parallelism import groups_of
+from .rank_groups import effective_parallelism
 from .reading import typed
 
 if TYPE_CHECKING:
@@ -218,10 +218,10 @@ def _refuse_invalid_fsdp_values() -> None:
 def _has_ranks_to_shard_over(args: TrainingArguments) -> bool:
     if launched_world_size() == 1:
         return False
-    groups = groups_of(args)
+    groups = effective_parallelism(args)
     if groups is None or groups.total_size == 1:
         return True
-    return groups.dp_shard_enabled or bool(groups.splits_sequences)
+    return groups.dp_shard_enabled or bool(groups.sequence_argument)
 
 
 def _launcher_fsdp_settings(version: int) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Sizes of the groups of ranks that share a model, and which ranks read the same batches."""
+"""Read `parallelism_config`: the sizes of the groups of ranks that share a model or a sequence."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from types import NoneType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..distributed.process import launched_world_size
 from .argument import with_article
-
-if TYPE_CHECKING:
-    from .. import TrainingArguments
-    from .accelerator import AcceleratorConfig
 
 BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
 """Supported backends of context and sequence parallelism."""
@@ -109,7 +105,7 @@ class ParallelismConfig:
         return self.sp_size > 1
 
     @property
-    def splits_sequences(self) -> str:
+    def sequence_argument(self) -> str:
         """Name of the argument that splits sequences: `cp_size`, `sp_size`, or empty."""
         if self.cp_enabled:
             return "cp_size"
@@ -242,7 +238,7 @@ def _combination_problems(config: ParallelismConfig) -> Iterator[str]:
             f"cp_size={config.cp_size} and sp_size={config.sp_size} cannot be combined: both split "
             "sequences. Use one."
         )
-    split = config.tp_enabled or config.splits_sequences
+    split = config.tp_enabled or config.sequence_argument
     if split and config.dp_replicate_enabled and not config.dp_shard_enabled:
         yield (
             f"{_shown_sizes(config)} needs a sharded model: set dp_shard_size above 1 and "
@@ -260,110 +256,3 @@ def _is_config_of_accelerate(value: object) -> bool:
     if isinstance(value, type):
         return False
     return hasattr(value, "dp_shard_size") and hasattr(value, "tp_size")
-
-
-def copies_of_batches(args: TrainingArguments) -> int:
-    """Return the number of ranks that get the same batches.
-
-    These ranks are consecutive: with 2, ranks 0 and 1 get the same batches, and so do 2 and 3.
-    """
-    groups = groups_of(args)
-    if groups is None:
-        return 1
-    copies = groups.non_data_parallel_size
-    return copies if args.world_size % copies == 0 else 1
-
-
-def order_seed(args: TrainingArguments) -> int:
-    """Return the seed of the order of the samples: `data_seed`, or `seed` if that is not set."""
-    if args.data_seed is None:
-        return args.seed
-    return args.data_seed
-
-
-def sharding_options(
-    args: TrainingArguments, config: AcceleratorConfig, even_batches: bool
-) -> dict[str, Any]:
-    """Return the options of `build_loader` that divide batches among the ranks."""
-    return {
-        "split_batches": config.split_batches,
-        "dispatch_batches": config.dispatch_batches,
-        "seedable": config.use_seedable_sampler,
-        "seed": args.data_seed,
-        "even_batches": even_batches,
-        "rank": args.process_index,
-        "world_size": args.world_size,
-        "copies": copies_of_batches(args),
-    }
-
-
-def data_ranks(args: TrainingArguments) -> int:
-    """Return the number of ranks that get different batches."""
-    return args.world_size // copies_of_batches(args)
-
-
-def ranks_of_items(args: TrainingArguments) -> int:
-    """Return the number of ranks whose items are counted together.
-
-    A loss that was divided by these items is multiplied by this number, because averaging the
-    gradients over the ranks divides by it once more.
-    """
-    if args.average_tokens_across_devices:
-        return data_ranks(args)
-    return 1
-
-
-def data_rank(args: TrainingArguments) -> int:
-    """Return the data-parallel rank of this process, from 0."""
-    return args.process_index // copies_of_batches(args)
-
-
-def samples_of_rank(args: TrainingArguments, batch_size: int) -> int:
-    """Return the samples of a batch that a rank gets: all, or a share with `split_batches`."""
-    from ...lightning_modules.data.batch_samplers import batch_size_of_rank
-
-    config = cast("AcceleratorConfig", args.accelerator_config)
-    return batch_size_of_rank(batch_size, data_ranks(args), config.split_batches)
-
-
-def parts_of_sequences(args: TrainingArguments) -> int:
-    """Return the number of ranks that split a sequence, by `cp_size` or `sp_size`."""
-    groups = groups_of(args)
-    return 1 if groups is None else groups.cp_size * groups.sp_size
-
-
-def spreads_model(args: TrainingArguments) -> bool:
-    """Return True if ranks hold parts of the model or of sequences, by `parallelism_config`."""
-    groups = groups_of(args)
-    return groups is not None and groups.total_size > groups.dp_replicate_size
-
-
-def groups_of(args: TrainingArguments) -> ParallelismConfig | None:
-    """Return the groups of a model that the script parallelized, or else `parallelism_config`.
-
-    None if it was set to an invalid value after the construction: the checks of a training report
-    that.
-    """
-    config = vars(args).get(_GROUPS_OF_MODEL) or args.parallelism_config
-    if config is None or isinstance(config, ParallelismConfig):
-        return config
-    try:
-        return read_parallelism(config)
-    except ValueError:
-        return None
-
-
-def set_groups_of_model(args: object, groups: ParallelismConfig | None) -> None:
-    """Store the groups of a model that was parallelized before the Trainer got it, or None."""
-    attributes = vars(args)
-    attributes.pop(_GROUPS_OF_MODEL, None)
-    if groups is not None:
-        attributes[_GROUPS_OF_MODEL] = groups
-
-
-def was_parallelized(args: object) -> bool:
-    """Return True if the model was parallelized before the Trainer got it."""
-    return vars(args).get(_GROUPS_OF_MODEL) is not None
-
-
-_GROUPS_OF_MODEL = "_groups_of_model"

@@ -224,7 +224,7 @@ def _fsdp_in_groups(settings: FSDPSettings, groups: ParallelismConfig) -> Iterat
             "parallelism_config needs version 2 of FSDP, but this is version 1. Set "
             "fsdp_config={'version': 2}."
         )
-    elif not groups.dp_shard_enabled and not groups.splits_sequences:
+    elif not groups.dp_shard_enabled and not groups.sequence_argument:
         yield (
             f"fsdp has nothing to shard over: dp_shard_size={groups.dp_shard_size}, "
             f"tp_size={groups.tp_size}. Set dp_shard_size above 1, or remove fsdp."
@@ -436,13 +436,13 @@ RULES = [
     Rule(lambda args: _fsdp_in_groups(args.fsdp_settings, args.groups)),
     # Attention is replaced in Python, differently on each rank.
     Rule(
-        lambda args: args.torch_compile and args.groups.splits_sequences,
+        lambda args: args.torch_compile and args.groups.sequence_argument,
         "torch_compile=True and parallelism_config with cp_size={args.groups.cp_size}, "
         "sp_size={args.groups.sp_size} cannot be combined. Use one.",
     ),
     # Not all versions of Liger accept labels that were shifted before they are split.
     Rule(
-        lambda args: args.use_liger_kernel and args.groups.splits_sequences,
+        lambda args: args.use_liger_kernel and args.groups.sequence_argument,
         "use_liger_kernel=True and parallelism_config with cp_size={args.groups.cp_size}, "
         "sp_size={args.groups.sp_size} cannot be combined. Use one.",
     ),

@@ -21,7 +21,7 @@ from ...lightning_modules.data.loader_state import from_epoch_start
 from ...lightning_modules.data.stateful_parts import part_states, restore_parts
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
-from ..arguments.parallelism import data_ranks, order_seed
+from ..arguments.rank_groups import data_parallel_size, order_seed
 from ..evaluation.results import TrainingLength
 from ..evaluation.sets import evaluation_parts
 from .elastic import ElasticResumption, ResumePoint, batch_size_of
@@ -129,7 +129,7 @@ class DataPosition:
         # Find the position, and adjust the length to it.
         stored = CheckpointPositions.find(checkpoint, trainer.args)
         self._stored = stored
-        elastic.loader_batch = batch_size_of(dataloader, data_ranks(trainer.args))
+        elastic.loader_batch = batch_size_of(dataloader, data_parallel_size(trainer.args))
         resume_point = ResumePoint(0, 0)
         if stored is not None:
             if not trainer.args.ignore_data_skip:
@@ -199,7 +199,7 @@ class DataPosition:
 
         # Each rank has saved its own losses. With another world size, each rank uses their mean.
         progress = position.progress
-        has_same_processes = position.layout.world_size == data_ranks(self.trainer.args)
+        has_same_processes = position.layout.world_size == data_parallel_size(self.trainer.args)
         if progress is not None and not has_same_processes:
             progress = self.elastic.mean_progress(stored)
         if progress is not None:

@@ -25,7 +25,12 @@ from ...lightning_modules.data.loader_state import (
 )
 from ...lightning_modules.training.loss_meter import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
-from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
+from ..arguments.rank_groups import (
+    copies_of_batches,
+    data_parallel_rank,
+    data_parallel_size,
+    samples_of_rank,
+)
 from ..evaluation.results import TrainingLength
 from .stored_positions import (
     CheckpointPositions,
@@ -94,7 +99,7 @@ class ElasticResumption:
         any world size, so that samplers draw the same order on all ranks.
         """
         args = self.trainer.args
-        rank = data_rank(args)
+        rank = data_parallel_rank(args)
 
         # The file name contains a rank, except in runs with a single process.
         ranks: list[int | None] = [None]
@@ -117,7 +122,7 @@ class ElasticResumption:
         """Return the current layout of a step's batches over processes."""
         args = self.trainer.args
         return Layout(
-            world_size=data_ranks(args),
+            world_size=data_parallel_size(args),
             batch_size=samples_of_rank(args, self.batch_size),
             accumulation=args.gradient_accumulation_steps,
             tokens=args.max_tokens_per_batch or None,
@@ -224,7 +229,7 @@ class ElasticResumption:
                 return f"each process now reads its own files of it, with {changes}"
             return None
 
-        workers_decide = data_ranks(args) > 1 and config.dispatch_batches is None
+        workers_decide = data_parallel_size(args) > 1 and config.dispatch_batches is None
         if workers_decide and (workers_before > 1) != (workers_now > 1):
             return (
                 f"dataloader_num_workers is {workers_now} instead of {workers_before}, which "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import data_state_name
 from ...lightning_modules.common.safe_serialization import from_plain
-from ..arguments.parallelism import data_rank
+from ..arguments.rank_groups import data_parallel_rank
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -192,7 +192,7 @@ class CheckpointPositions:
             return None
         # Shorter names first: 9 comes before 10.
         first_path = min(sorted(paths), key=len)
-        return cls(checkpoint, first_path, data_rank(args))
+        return cls(checkpoint, first_path, data_parallel_rank(args))
 
     @property
     def of_rank_0(self) -> StoredPosition:

@@ -13,7 +13,7 @@ from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.common.nested import count_rows, map_nested
 from ...lightning_modules.models.pretrained import predicts_next_token
 from ...lightning_modules.models.wrappers import base_of_adapter
-from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
+from ..arguments.rank_groups import copies_of_batches, data_parallel_rank, data_parallel_size
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -137,7 +137,7 @@ class LiveMetrics:
         args = self.trainer.args
         if args.process_index % copies_of_batches(args):  # another rank counts the same batch
             return 0
-        if data_ranks(args) == 1:
+        if data_parallel_size(args) == 1:
             return size
         return samples_that_count(self.trainer, size)
 
@@ -152,7 +152,7 @@ def samples_that_count(trainer: Trainer, size: int) -> int:
     accelerator = trainer.accelerator
     if not accelerator.end_of_dataloader or accelerator.remainder <= 0:
         return size
-    before = data_rank(trainer.args) * size
+    before = data_parallel_rank(trainer.args) * size
     return min(max(accelerator.remainder - before, 0), size)
 
 

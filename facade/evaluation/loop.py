@@ -24,7 +24,7 @@ from ...lightning_modules.evaluation.collecting import (
     move_to_host,
 )
 from ...lightning_modules.models.signatures import accepted_arguments
-from ..arguments.parallelism import data_ranks
+from ..arguments.rank_groups import data_parallel_size
 from ..distributed.collectives import pad_rows
 from .live_metrics import LiveMetrics, consists_of_metrics, samples_that_count
 from .metrics import denumpify_detensorize
@@ -124,7 +124,7 @@ class Evaluation:
         self.to_device = to_device
         self.gather_losses = gather_losses
         self.batch_size = args.eval_batch_size
-        self.is_alone = data_ranks(args) == 1
+        self.is_alone = data_parallel_size(args) == 1
         self.expected = _expected_samples(feed.loader)
 
         # Metrics are computed by torchmetrics, batch by batch, or once from all predictions.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, settings_of
-from ..arguments.parallelism import groups_of, spreads_model, was_parallelized
+from ..arguments.rank_groups import effective_parallelism, spreads_model, was_parallelized
 from .ddp import DDP, SingleDevice
 from .deepspeed import DeepSpeed
 from .fsdp import FSDP
@@ -56,7 +56,7 @@ def choose(
 
 def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
     """Return FSDP settings if `parallelism_config` shards the model and `fsdp` is not set."""
-    groups = groups_of(args)
-    if groups is None or not (groups.dp_shard_enabled or groups.splits_sequences):
+    groups = effective_parallelism(args)
+    if groups is None or not (groups.dp_shard_enabled or groups.sequence_argument):
         return None
     return FSDPSettings(version=2, wrap="layers")

@@ -18,7 +18,8 @@ from ...lightning_modules.distributed.tensor_parallel import (
 )
 from ...lightning_modules.models.wrappers import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
-from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
+from ..arguments.parallelism import ParallelismConfig, read_parallelism
+from ..arguments.rank_groups import effective_parallelism
 from .strategy import PROCESS_GROUP_OPTIONS, Group, Strategy, picked, process_group
 from .wrapping import (
     check_sequences,
@@ -74,7 +75,7 @@ class ModelParallel(Strategy):
         """
         # Without `parallelism_config`, all ranks shard one copy of the model. With hybrid sharding,
         # each machine shards a copy.
-        groups = groups_of(args)
+        groups = effective_parallelism(args)
         if groups is None or groups.total_size == 1:
             copies = 1
             if settings is not None and settings.hybrid:

@@ -12,7 +12,7 @@ from ...lightning_modules.distributed.sequence_sharding import model_problems
 from ...lightning_modules.distributed.sharding import is_sharded, modules_by_class, modules_by_size
 from ...lightning_modules.distributed.tensor_parallel import sharding_problems, tensor_parallel_plan
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
-from ..arguments.parallelism import groups_of
+from ..arguments.rank_groups import effective_parallelism
 from ..distributed.launchers import find_launch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check_processes(args: TrainingArguments) -> None:
     Raises:
         ValueError: it does not. The message says how to start them.
     """
-    groups = groups_of(args)
+    groups = effective_parallelism(args)
     if groups is not None and groups.total_size not in (1, args.world_size):
         raise ValueError(
             f"parallelism_config needs {groups.total_size} processes, but there are "

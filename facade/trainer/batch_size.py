@@ -25,7 +25,7 @@ from ...lightning_modules.training.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
-from ..arguments.parallelism import samples_of_rank
+from ..arguments.rank_groups import samples_of_rank
 from ..evaluation.sets import evaluation_parts
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ...lightning_modules.models.wrappers import base_of_adapter
 from ..arguments import TrainingArguments
 from ..arguments.launch_variables import set_by
 from ..arguments.old_names import advice, old_names_accepted, warn_at_script_line
-from ..arguments.parallelism import spreads_model
+from ..arguments.rank_groups import spreads_model
 from ..evaluation.live_metrics import (
     consists_of_metrics,
     metrics_type_problem,

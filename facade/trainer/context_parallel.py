@@ -17,7 +17,7 @@ from ...lightning_modules.models.outputs import find_loss
 from ...lightning_modules.models.pretrained import is_pretrained, shifts_smoothed_labels
 from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.training.tracked_items import TrackedItems
-from ..arguments.parallelism import groups_of, parts_of_sequences
+from ..arguments.rank_groups import effective_parallelism, parts_of_sequences
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -62,13 +62,13 @@ class ContextParallel:
             ValueError: the inputs cannot be split.
         """
         trainer = self.trainer
-        groups = groups_of(trainer.args)
-        if groups is None or not groups.splits_sequences:
+        groups = effective_parallelism(trainer.args)
+        if groups is None or not groups.sequence_argument:
             return contextlib.nullcontext, inputs
         if not trainer.accelerator.strategy.splits_sequences:
             return contextlib.nullcontext, inputs
 
-        argument = groups.splits_sequences
+        argument = groups.sequence_argument
         size = parts_of_sequences(trainer.args)
         if callable(trainer.compute_loss_func):
             raise ValueError(

@@ -31,7 +31,12 @@ from ...lightning_modules.data.stateful_parts import random_states, restore_rand
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.models.signatures import accepted_arguments
 from ..accelerator.prepared import LoaderWatcher
-from ..arguments.parallelism import copies_of_batches, data_rank, order_seed, sharding_options
+from ..arguments.rank_groups import (
+    copies_of_batches,
+    data_parallel_rank,
+    order_seed,
+    sharding_options,
+)
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
 
@@ -235,7 +240,9 @@ class DataLoading:
         # the last one is called first.
         start: Any = None
         if seeded:
-            start = functools.partial(seed_worker, num_workers=workers, rank=data_rank(args))
+            start = functools.partial(
+                seed_worker, num_workers=workers, rank=data_parallel_rank(args)
+            )
 
         # Ctrl-C and job schedulers signal the whole process group, but workers must run until the
         # main process ends the training.

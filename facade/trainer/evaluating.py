@@ -14,7 +14,7 @@ from ...callbacks.recording import recording_into
 from ...lightning_modules.data.batch_samplers import last_round_filled
 from ...lightning_modules.data.lengths import has_length, length_or_none
 from ...lightning_modules.distributed.health import name_first_error
-from ..arguments.parallelism import data_ranks, samples_of_rank
+from ..arguments.rank_groups import data_parallel_size, samples_of_rank
 from ..distributed.consistency import require_same_evaluation
 from ..evaluation.loop import Evaluation, EvaluationFeed
 from ..evaluation.metrics import StartTime, metrics_of_runtime
@@ -218,7 +218,7 @@ def add_speed(
         metrics = {}
 
     samples = output.num_samples or 0
-    samples_of_step = samples_of_rank(args, args.eval_batch_size) * data_ranks(args)
+    samples_of_step = samples_of_rank(args, args.eval_batch_size) * data_parallel_size(args)
     steps = math.ceil(samples / samples_of_step)
     metrics.update(metrics_of_runtime(prefix, seconds, samples=samples, steps=steps))
     return metrics

@@ -14,7 +14,7 @@ from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.loss_meter import LossMeter
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
-from ..arguments.parallelism import copies_of_batches
+from ..arguments.rank_groups import copies_of_batches
 
 if TYPE_CHECKING:
     from .. import Trainer

@@ -20,7 +20,7 @@ from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..arguments import TrainingArguments
 from ..arguments.old_names import warn_at_script_line
-from ..arguments.parallelism import parts_of_sequences, set_groups_of_model, spreads_model
+from ..arguments.rank_groups import parts_of_sequences, set_parallelism_of_model, spreads_model
 from ..strategies.model_parallel import prepare_spread_model
 from .checks import require_trainable_quantization
 from .construction import seed_everything
@@ -47,7 +47,7 @@ class ModelSetup:
         trainer = self.trainer
         args = trainer.args
         require_trainable_quantization(model)
-        set_groups_of_model(args, prepare_spread_model(args, model))
+        set_parallelism_of_model(args, prepare_spread_model(args, model))
 
         # Device.
         trainer.is_model_parallel = is_model_parallel(model, args.device)

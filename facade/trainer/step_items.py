@@ -23,11 +23,11 @@ from ...lightning_modules.training.micro_batch_loss import (
     shifts_labels,
 )
 from ...lightning_modules.training.tracked_items import TrackedItems
-from ..arguments.parallelism import (
+from ..arguments.rank_groups import (
     copies_of_batches,
-    data_ranks,
+    data_parallel_size,
     parts_of_sequences,
-    ranks_of_items,
+    ranks_counted_together,
 )
 from .overrides import may_use_number
 
@@ -54,7 +54,7 @@ class LossWeights:
         args = trainer.args
         self._trainer = trainer
         self._device = args.device
-        self.ranks = data_ranks(args)
+        self.ranks = data_parallel_size(args)
         self.shares_batches = self.ranks * parts_of_sequences(args) > 1
         self._counts_all_ranks = self.ranks > 1 and args.average_tokens_across_devices
         self._gathers_rows = self._counts_all_ranks and may_differ_in_rows(loader)
@@ -106,7 +106,7 @@ class LossWeights:
         if router_losses is None:
             return nullcontext()
         args = self._trainer.args
-        factor = ranks_of_items(args) * parts_of_sequences(args)
+        factor = ranks_counted_together(args) * parts_of_sequences(args)
         return router_losses.scaled(micro_batch, factor)
 
     def _divisors(self, batches: list[Any], items: object) -> Sequence[Divisor]:

@@ -20,7 +20,7 @@ from ...lightning_modules.models.signatures import accepted_arguments, signature
 from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
 from ...lightning_modules.training.tracked_items import TrackedItems
-from ..arguments.parallelism import copies_of_batches, parts_of_sequences, ranks_of_items
+from ..arguments.rank_groups import copies_of_batches, parts_of_sequences, ranks_counted_together
 from .checks import describe
 from .overrides import is_own
 
@@ -230,7 +230,7 @@ def loss_and_outputs(
     router_losses = trainer._lightrainer.router_losses
     if items is not None and router_losses is not None:
         items = TrackedItems.of(items)
-        factor = ranks_of_items(trainer.args) * parts_of_sequences(trainer.args)
+        factor = ranks_counted_together(trainer.args) * parts_of_sequences(trainer.args)
         scaling = router_losses.scaled(MicroBatchLoss(items, 1, 1), factor)
 
     kwargs = accepted_arguments(trainer.compute_loss, num_items_in_batch=items)

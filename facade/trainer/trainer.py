@@ -53,10 +53,10 @@ from ...lightning_modules.training.tracked_items import TrackedItems
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
-from ..arguments.parallelism import (
+from ..arguments.rank_groups import (
     copies_of_batches,
-    groups_of,
-    ranks_of_items,
+    effective_parallelism,
+    ranks_counted_together,
     samples_of_rank,
 )
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
@@ -925,7 +925,7 @@ class Trainer:
 
         divided_by_items = isinstance(items, TrackedItems) and items.use.is_used
         if divided_by_items:
-            ranks = ranks_of_items(self.args)
+            ranks = ranks_counted_together(self.args)
             if ranks > 1:
                 loss = loss * ranks
         if split:
@@ -1119,15 +1119,15 @@ class Trainer:
 
     def get_sp_size(self) -> int:
         """Return the size of sequence parallelism (`sp_size`), which shards heads; or 1."""
-        return getattr(groups_of(self.args), "sp_size", 1)
+        return getattr(effective_parallelism(self.args), "sp_size", 1)
 
     def get_cp_size(self) -> int:
         """Return the size of context parallelism (`cp_size`), which splits sequences; or 1."""
-        return getattr(groups_of(self.args), "cp_size", 1)
+        return getattr(effective_parallelism(self.args), "cp_size", 1)
 
     def get_tp_size(self) -> int:
         """Return the size of tensor parallelism (`tp_size`), which shards layers; 1 if unused."""
-        groups = groups_of(self.args)
+        groups = effective_parallelism(self.args)
         return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
 
     def _track_num_input_tokens(self, inputs: Any) -> None:

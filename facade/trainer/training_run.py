@@ -20,7 +20,7 @@ from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.signatures import accepted_arguments, takes_by_position
 from ..accelerator.refusals import warn_of_replaced_methods
-from ..arguments.parallelism import samples_of_rank
+from ..arguments.rank_groups import samples_of_rank
 from ..checkpointing.generators import capture_generators, restore_generators
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.consistency import require_same_training
