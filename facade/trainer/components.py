@@ -1,4 +1,4 @@
-"""Components of a Trainer, and the state of its run, which are not documented attributes.
+"""Private components of a Trainer, and the state of its run.
 
 A Trainer keeps all of them in one attribute, `_lightrainer`, so that subclasses may give any other
 name to their own attributes and methods.
@@ -61,7 +61,7 @@ class TrainerComponents:
     plan: RunPlan | None = None
     """The plan of the current or the last run; None before the first run."""
     device_of_run: torch.device | None = None
-    """The device while Lightning runs, because the arguments look it up each time."""
+    """The device while Lightning runs: `TrainingArguments.device` would look it up each time."""
     router_losses: RouterLosses | None = None
     """The balancing losses of a mixture of experts while Lightning runs; None for other models."""
     gather_losses: Callable[..., Any] | None = None
@@ -141,7 +141,10 @@ class TrainerComponents:
         return plan_of(self.trainer).strategy
 
     def saved_weights(self) -> AbstractContextManager[None]:
-        """Give the model the weights to save, which are not the averages that are evaluated."""
+        """Give the model its trained weights within the block, instead of their averages.
+
+        An `EMACallback` gives it the averages for evaluations.
+        """
         # Subclasses with their own training loop may have no handler.
         handler = getattr(self.trainer, "callback_handler", None)
         callbacks: list[TrainerCallback] = []

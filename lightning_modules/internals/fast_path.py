@@ -54,8 +54,8 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     Updates the same counters as Lightning's loop, and calls the same hooks of module and callbacks.
     Work that such a module does itself is skipped: batches are not moved, the step does not run in
     a context of strategy or precision, and validation and schedules do not run between batches. The
-    epoch ends when `on_train_batch_start` returns -1 or the data ends, which is a single loader
-    with a length. Lightning calls this function within the `HookGuard`.
+    epoch ends when `on_train_batch_start` returns -1, or with the data, which must be a single
+    loader with a length. Lightning calls this function within the `HookGuard`.
     """
     module = trainer.lightning_module
     loop = trainer.fit_loop.epoch_loop
@@ -109,8 +109,8 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
             for logger in trainer.loggers:
                 logger.save()
 
-            # Without callbacks the loader must be read to its end, because that draws random
-            # numbers.
+            # Only callbacks stop a loop in the middle. The module itself ends its loader instead,
+            # which has to be read to that end, because its last read draws random numbers.
             if has_callbacks and loop.done:
                 return
 
@@ -251,7 +251,7 @@ class HookGuard(PassThroughProfiler):
     and each epoch, but not fetching a batch, whose `StopIteration` ends the loop.
     """
 
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override] - all it needs to be
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override] - Lightning only enters it
         """Return the context of a hook."""
         return stop_iteration_guard
 
