@@ -86,7 +86,7 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (10 minutes)
+test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (3 minutes)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(VENV)/newest \
 	LIGHTRAINER_FOLLOW=$$(basename $(VENV)/newest/transformers-*.dist-info .dist-info | cut -d- -f2) \
 	$(BIN)/python $(PYTEST) $(PARITY_TESTS) $(PYTEST_ARGS)
