@@ -76,18 +76,50 @@ class TrainerComponents:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    hub = cached_property(lambda self: HubSession(self.trainer))
-    signals = cached_property(lambda self: SignalListening(self.trainer))
-    callback_states = cached_property(lambda self: CallbackStates(self.trainer))
-    lightning_callback_states = cached_property(
-        lambda self: LightningCallbackStates(self.trainer, self.trainer._lightning_callbacks)
-    )
-    elastic = cached_property(lambda self: ElasticResumption(self.trainer))
-    data_position = cached_property(lambda self: DataPosition(self.trainer, self.elastic))
-    data_loading = cached_property(lambda self: DataLoading(self.trainer))
-    external_parameters = cached_property(lambda self: ExternalParameters(self.trainer))
-    checkpoint_saver = cached_property(
-        lambda self: CheckpointSaver(
+    @cached_property
+    def hub(self) -> HubSession:
+        """Uploads models and checkpoints to the Hub."""
+        return HubSession(self.trainer)
+
+    @cached_property
+    def signals(self) -> SignalListening:
+        """Listens for signals that end a training."""
+        return SignalListening(self.trainer)
+
+    @cached_property
+    def callback_states(self) -> CallbackStates:
+        """Saves and restores the states of callbacks."""
+        return CallbackStates(self.trainer)
+
+    @cached_property
+    def lightning_callback_states(self) -> LightningCallbackStates:
+        """Saves and restores the states of Lightning callbacks."""
+        return LightningCallbackStates(self.trainer, self.trainer._lightning_callbacks)
+
+    @cached_property
+    def elastic(self) -> ElasticResumption:
+        """Resumes with another number of processes or another batch size."""
+        return ElasticResumption(self.trainer)
+
+    @cached_property
+    def data_position(self) -> DataPosition:
+        """Saves and restores the position in the data."""
+        return DataPosition(self.trainer, self.elastic)
+
+    @cached_property
+    def data_loading(self) -> DataLoading:
+        """Creates the loaders."""
+        return DataLoading(self.trainer)
+
+    @cached_property
+    def external_parameters(self) -> ExternalParameters:
+        """The trained parameters outside of the model, such as those of a loss."""
+        return ExternalParameters(self.trainer)
+
+    @cached_property
+    def checkpoint_saver(self) -> CheckpointSaver:
+        """Writes models and checkpoints."""
+        return CheckpointSaver(
             self.trainer,
             self.callback_states,
             self.lightning_callback_states,
@@ -95,26 +127,66 @@ class TrainerComponents:
             self.object_store,
             self.complete_checkpoints,
         )
-    )
-    complete_checkpoints = cached_property(lambda self: CompleteCheckpoints())
-    object_store = cached_property(
-        lambda self: ObjectStore(self.trainer, self.complete_checkpoints)
-    )
-    restorer = cached_property(
-        lambda self: CheckpointRestorer(
-            self.trainer, self.hub, self.object_store, self.checkpoint_saver
-        )
-    )
-    applied_arguments = cached_property(lambda self: AppliedArguments(self.trainer))
-    model_preparation = cached_property(lambda self: ModelPreparation(self.trainer))
-    model_setup = cached_property(lambda self: ModelSetup(self.trainer))
-    batch_size_finder = cached_property(lambda self: BatchSizeFinder(self.trainer))
-    metric_of_best = cached_property(lambda self: BestMetric(self.trainer))
-    context_parallel = cached_property(lambda self: ContextParallel(self.trainer))
-    loss_of_run = cached_property(lambda self: RunningLoss(self.trainer))
-    """The loss of the last training; each training assigns a new one."""
-    tokens_of_run = cached_property(lambda self: TokenCounter(self.trainer))
-    parameter_counter = cached_property(lambda self: ParameterCounter(self.trainer))
+
+    @cached_property
+    def complete_checkpoints(self) -> CompleteCheckpoints:
+        """The checkpoints of this run that have their final names."""
+        return CompleteCheckpoints()
+
+    @cached_property
+    def object_store(self) -> ObjectStore:
+        """Uploads files, if `output_dir` is an address."""
+        return ObjectStore(self.trainer, self.complete_checkpoints)
+
+    @cached_property
+    def restorer(self) -> CheckpointRestorer:
+        """Finds and loads checkpoints."""
+        return CheckpointRestorer(self.trainer, self.hub, self.object_store, self.checkpoint_saver)
+
+    @cached_property
+    def applied_arguments(self) -> AppliedArguments:
+        """Checks the arguments before each run, and finds those that have changed."""
+        return AppliedArguments(self.trainer)
+
+    @cached_property
+    def model_preparation(self) -> ModelPreparation:
+        """Applies the arguments that change how the model computes."""
+        return ModelPreparation(self.trainer)
+
+    @cached_property
+    def model_setup(self) -> ModelSetup:
+        """Gives the Trainer its model, and the attributes that are derived from it."""
+        return ModelSetup(self.trainer)
+
+    @cached_property
+    def batch_size_finder(self) -> BatchSizeFinder:
+        """Reduces the batch size until the training fits into memory."""
+        return BatchSizeFinder(self.trainer)
+
+    @cached_property
+    def metric_of_best(self) -> BestMetric:
+        """Tracks the best value of `metric_for_best_model`."""
+        return BestMetric(self.trainer)
+
+    @cached_property
+    def context_parallel(self) -> ContextParallel:
+        """Prepares batches whose sequences are split over ranks."""
+        return ContextParallel(self.trainer)
+
+    @cached_property
+    def loss_of_run(self) -> RunningLoss:
+        """The loss of the last training; each training assigns a new one."""
+        return RunningLoss(self.trainer)
+
+    @cached_property
+    def tokens_of_run(self) -> TokenCounter:
+        """Counts the tokens that were trained."""
+        return TokenCounter(self.trainer)
+
+    @cached_property
+    def parameter_counter(self) -> ParameterCounter:
+        """Counts the parameters of the model, without embeddings."""
+        return ParameterCounter(self.trainer)
 
     @cached_property
     def search(self) -> HyperparameterSearch:
