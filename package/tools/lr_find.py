@@ -152,28 +152,31 @@ def smooth(losses: Sequence[float]) -> list[float]:
     """
     means: list[float] = []
     weighted_sum = 0.0
+    smallest = math.inf
+    largest = -math.inf
     for step, loss in enumerate(losses):
         weighted_sum = _DECAY * weighted_sum + (1 - _DECAY) * loss
         mean = weighted_sum / (1 - _DECAY ** (step + 1))
 
         if not math.isfinite(mean):
             return means
-        if step >= _SKIPPED_STEPS and mean > _explosion_limit(means):
+        if step >= _SKIPPED_STEPS and mean > _explosion_limit(smallest, largest):
             return means
         means.append(mean)
+        smallest = min(smallest, mean)
+        largest = max(largest, mean)
     return means
 
 
-def _explosion_limit(means: Sequence[float]) -> float:
+def _explosion_limit(smallest: float, largest: float) -> float:
     """Return the mean loss above which the loss counts as exploded.
 
     This is four times the smallest mean. A loss that can be negative has no such ratio: it explodes
     if it rises by more than four times the range of its means.
     """
-    smallest = min(means)
     if smallest > 0:
         return _MAX_GROWTH * smallest
-    return smallest + _MAX_GROWTH * (max(means) - smallest)
+    return smallest + _MAX_GROWTH * (largest - smallest)
 
 
 def variation(losses: Sequence[float]) -> float:

@@ -4,10 +4,12 @@ import json
 import math
 import random
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from helpers.processes.package_commands import NET, command
+from lightrainer.tools import lr_find
 from lightrainer.tools.lr_find import smooth, steepest_step, variation
 
 SCRIPT = """\
@@ -91,3 +93,34 @@ def test_smoothing_of_a_negative_loss_ends_where_it_explodes():
     assert len(smooth(falling)) == 40
     assert len(smooth([*falling, 1e3, 0.0])) == 40
     assert len(smooth([-2.0] * 10)) == 10
+
+
+def test_lr_find_json_has_no_nan_and_a_rate_for_each_loss(capsys):
+    lr_find._print_json([1.0, math.nan], [0.1, 0.2, 0.4], None)
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "suggestion": None,
+        "rates": [0.1, 0.2],
+        "losses": [1.0, None],
+    }
+
+
+@pytest.mark.parametrize(("initial", "rate"), [({}, 0.3), ({"initial_lr": 5e-4}, 3.0)])
+def test_lr_find_keeps_the_ratios_of_the_groups(monkeypatch, initial, rate):
+    """A group without a first rate, which only schedules of torch store, has the rate itself."""
+    group = {"lr": 1.0, **initial}
+
+    class TrainerOfOneStep:
+        def add_callback(self, callback):
+            self.callback = callback
+
+        def train(self):
+            args = SimpleNamespace(learning_rate=5e-5)
+            state = SimpleNamespace(global_step=0)
+            optimizer = SimpleNamespace(param_groups=[group])
+            self.callback.on_pre_optimizer_step(args, state, None, optimizer=optimizer)
+
+    monkeypatch.setattr(lr_find, "write_result", lambda *_: None)
+    lr_find.change(TrainerOfOneStep, {"rates": [0.3]})
+    with pytest.raises(SystemExit):
+        TrainerOfOneStep().train()
+    assert group["lr"] == pytest.approx(rate)
