@@ -18,17 +18,21 @@ class _Deferred(type):
     """Class or function that is imported from its library on first use."""
 
     def _real(cls) -> Any:
-        return getattr(importlib.import_module(cls.__module__), cls.__name__)
+        module = importlib.import_module(cls.__module__)
+        return getattr(module, cls.__name__)
 
     def __getattr__(cls, name: str) -> Any:
         return getattr(cls._real(), name)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls._real()(*args, **kwargs)
+        real = cls._real()
+        return real(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
         # A class whose module is not imported has no instances.
-        return cls.__module__ in sys.modules and isinstance(instance, cls._real())
+        if cls.__module__ not in sys.modules:
+            return False
+        return isinstance(instance, cls._real())
 
 
 @contextlib.contextmanager
@@ -45,11 +49,15 @@ def replaced_by_stand_in(module: str, *submodules: str, **members: object) -> It
         submodules: names of its submodules that are replaced too.
         members: attributes of the stand-in that are available immediately.
     """
-    if not loaded(module) and not is_installed(module.partition(".")[0]):
+    library = module.partition(".")[0]
+    if not loaded(module) and not is_installed(library):
         yield
         return
-    stand_ins = {module: _stand_in(module)}
-    vars(stand_ins[module]).update(members)
+
+    # Create the stand-ins.
+    stand_in_of_module = _stand_in(module)
+    vars(stand_in_of_module).update(members)
+    stand_ins = {module: stand_in_of_module}
     for submodule in submodules:
         name = f"{module}.{submodule}"
         stand_ins[name] = _stand_in(name)
@@ -57,7 +65,8 @@ def replaced_by_stand_in(module: str, *submodules: str, **members: object) -> It
     # Hide modules that are already loaded, so that imports in the block find the stand-ins.
     hidden: dict[str, types.ModuleType] = {}
     for name in list(sys.modules):
-        if name == module or name.startswith(f"{module}."):
+        is_submodule = name.startswith(f"{module}.")
+        if name == module or is_submodule:
             hidden[name] = sys.modules.pop(name)
     sys.modules.update(stand_ins)
     try:
@@ -97,7 +106,8 @@ def without_incomplete_imports() -> Iterator[None]:
         yield
     except BaseException:
         # Sort, so that a package comes before its submodules.
-        for name in sorted(sys.modules.keys() - loaded_before):
+        loaded_in_block = sys.modules.keys() - loaded_before
+        for name in sorted(loaded_in_block):
             package = name.rpartition(".")[0]
             if package and package not in sys.modules:
                 del sys.modules[name]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKENS = {"package": 31_997, "facade": 146_210, "lightning_modules": 166_791, "callbacks": 42_462}
+TOKENS = {"package": 32_018, "facade": 146_210, "lightning_modules": 166_810, "callbacks": 42_462}
 """Tokens of code, without comments and docstrings."""
 A_THOUSAND_LINES = {"packed": 0.5, "conditional": 8.0, "comprehension": 18.5}
 """Packed assignments of several values, conditional expressions and comprehensions."""

@@ -1,8 +1,12 @@
 """Interception switched on and off in a running process, also late, and in child processes."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
 from helpers.processes.plain_pythons import forked, last_json, run
+from lightrainer.interception import loaded
 
 ON_AND_OFF = """
 import importlib, json, logging, os, sys
@@ -230,3 +234,24 @@ def test_switch_leaves_a_python_without_lightrainer_alone(without_library, tmp_p
     )
     done = run(without_library, "-c", code, cwd=tmp_path, environment=variables)
     assert done.stdout == "No module named 'transformers'\n", done.stderr
+
+
+def test_switch_undoes_a_replacement_that_failed(monkeypatch):
+    """A name that was never set is not deleted."""
+    library, module = ModuleType("transformers"), ModuleType("transformers.part")
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    monkeypatch.setitem(sys.modules, "transformers.part", module)
+    monkeypatch.setattr(loaded, "SERVED", {"part": {"first": "a", "second": "b"}})
+
+    def resolve(target):
+        if target == "b":
+            raise ImportError(target)
+        return target
+
+    monkeypatch.setattr(loaded, "resolve", resolve)
+    replacement = loaded.LoadedModules()
+    with pytest.raises(ImportError, match="b"):
+        replacement.replace_names()
+    assert module.first == "a"
+    replacement.restore()
+    assert not hasattr(module, "first")
